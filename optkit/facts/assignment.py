@@ -61,18 +61,22 @@ class QuantizedProducts(PlainRecord):
 @dataclass(frozen=True)
 class Assignment:
     """Node name → precision, for every node that was *considered* (Conv, ConvTranspose, MatMul
-    and Gemm with a constant weight). A node that stays in float has the carrier as its precision
-    ("fp16", ...) and a reason; others may have one. In a reason, the particulars of a node are
-    after the first ": ". `experts`: the nodes that multiply a matrix of a stack, which a lookup
-    finds for each token (`graph.Stack`)."""
+    and Gemm with a constant weight; LSTM where the backend has integers for it). A node that stays
+    in float has the carrier as its precision ("fp16", ...) and a reason; others may have one. In a
+    reason, the particulars of a node are after the first ": ". `experts`: the nodes that multiply a
+    matrix of a stack, which a lookup finds for each token (`graph.Stack`); `recurrences`: recurrent
+    cells."""
 
     nodes: dict[str, Precision] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     experts: frozenset[str] = later(frozenset())
+    recurrences: frozenset[str] = later(frozenset())
 
     def quantized(self) -> dict[str, Precision]:
-        """The nodes with a quantized precision that multiply by a weight of their own."""
-        return {node: each for node, each in self.planned().items() if node not in self.experts}
+        """The nodes with a quantized precision whose activations calibration observes. Kernels of
+        experts and of recurrent cells round activations themselves."""
+        apart = self.experts | self.recurrences
+        return {node: each for node, each in self.planned().items() if node not in apart}
 
     def planned(self) -> dict[str, Precision]:
         """All nodes with a quantized precision. Landing is counted relative to these."""

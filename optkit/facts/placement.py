@@ -11,8 +11,8 @@ from optkit.facts.precisions import NumberFormat, Precision
 
 ConvKind = Literal["conv", "thin_conv", "grouped_conv", "depthwise_conv"]
 """`thin_conv`: so few channels in and out that integer kernels have nothing to gain from."""
-ProductForm = Literal["two terms", "int8-weight-only", "float"]
-"""How a product is computed whose activation needs more than one scale."""
+ProductForm = Literal["int8", "two terms", "int8-weight-only", "float"]
+"""How a product is computed whose activation needs more than one scale, or a recurrent cell."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ class PlacementRules:
     last: Precision | None = None  # the precision of the graph's last layers, if it differs
     # the format of the matrices of experts, which a lookup finds for each token; None: floats
     experts: NumberFormat | None = later(None)
+    # an LSTM may have such weights; its kernel rounds what it reads at run time
+    recurrent: bool = later(False)
 
     @property
     def weights_in_blocks(self) -> bool:

@@ -85,8 +85,9 @@ def _constants(node: ir.Node) -> tuple[LayerTensor, ...]:
 
 def _multiplies_in(node: ir.Node, inputs: Sequence[LayerTensor]) -> str:
     """The dtype of the first input; MatMulNBits and QMoE of accuracy level 4 round it to 8 bits
-    themselves, as QMoE of 8 bits does at every level."""
-    rounds = node.op_type == "QMoE" and node.attributes.get_int("expert_weight_bits", 4) == 8
+    themselves, as QMoE of 8 bits does at every level, and a cell with codes."""
+    rounds = node.op_type == "DynamicQuantizeLSTM"
+    rounds |= node.op_type == "QMoE" and node.attributes.get_int("expert_weight_bits", 4) == 8
     rounds |= node.attributes.get_int("accuracy_level", 0) == 4
     return "int8" if rounds else inputs[0].dtype
 

@@ -28,8 +28,11 @@ _NOT_TOLD = "the compiler does not tell what it multiplies in"
 _ALIKE = {"int8": ("int8", "uint8"), "int4": ("int4", "uint4")}
 
 
-# operators of ONNX Runtime into which a MatMul or Gemm may have been changed
-_FUSED = ("FusedGemm", "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4", "MoE", "QMoE")
+# operators of ONNX Runtime into which a MatMul, a Gemm or an LSTM may have been changed
+_FUSED = (
+    *("FusedGemm", "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4", "MoE", "QMoE"),
+    "DynamicQuantizeLSTM",
+)
 
 
 def products(model: ir.Model) -> dict[str, ir.Node]:

@@ -179,6 +179,7 @@ class OnnxRuntime:
             free_bias=True,
             embeddings=True,
             experts=_EXPERTS[precision.name],
+            recurrent=True,
         )
 
     def spec(

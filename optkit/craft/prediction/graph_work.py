@@ -36,7 +36,9 @@ SMALL = 256  # bytes: arithmetic on shapes, which compilers fold
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 PICKING = LOOKUPS | {"Slice", "Split"}
 
-_CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
+_CONTROL = frozenset(
+    {"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
+)
 # Products that have no weight of their own to be counted by.
 _MULTIPLYING = frozenset(
     {

@@ -16,7 +16,7 @@ from optkit.ground.graph.shapes import axes_in, bind, inputs, outputs
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
-_RECURRENT = ("LSTM", "GRU", "RNN")
+_RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 _KNOWN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")  # domains
 _SIDE = 640  # pixels; of a picture for a detector
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
@@ -149,7 +149,8 @@ def _cost(node: ir.Node) -> NodeCost:
 
 def _recurrence(node: ir.Node) -> Recurrence | None:
     """X [steps, batch, inputs], with `layout` 1 [batch, steps, inputs]; W [directions, gates ×
-    hidden, inputs]; R [directions, gates × hidden, hidden]."""
+    hidden, inputs]; R [directions, gates × hidden, hidden]; with codes their last axes are
+    exchanged."""
     x, w, r = (_dims(value) for value in node.inputs[:3])
     if x is None or w is None or r is None:
         return None

@@ -76,14 +76,18 @@ def _is_slower(build: Build) -> bool:
 
 def _kinds(build: Build) -> dict[str, set[str]]:
     """The nodes in integers by what they are, by the operators of the compiled graph."""
-    assert build.engine is not None
+    assert build.engine is not None and build.assignment is not None
+    planned = build.assignment.planned().keys()
     found: dict[str, set[str]] = defaultdict(set)
     for layer in build.engine.engine.layers:
-        products = "products in blocks" if "NBits" in layer.kind else "matrix products"
-        nodes = build.planned.keys() & set(layer.nodes)
-        if nodes:
-            found["convolutions" if "Conv" in layer.kind else products] |= nodes
+        if nodes := planned & set(layer.nodes):
+            found[_kind(layer.kind)] |= nodes
     return found
+
+
+def _kind(operator: str) -> str:
+    parts = {"Conv": "convolutions", "NBits": "products in blocks", "LSTM": "recurrent cells"}
+    return next((kind for part, kind in parts.items() if part in operator), "matrix products")
 
 
 def _in_floats(build: Build, kinds: Sequence[str], nodes: set[str], runner: Steps) -> Build | None:

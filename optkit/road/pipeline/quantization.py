@@ -145,10 +145,13 @@ class _Chosen(NamedTuple):
     ) -> _Chosen:
         """The same, with these forms of nodes."""
         method = self.settings.settings
+        precisions = {
+            "float": self.scheme.unquantized,
+            "int8": self.scheme.precision,
+            "int8-weight-only": _FINER,
+        }
         others = {
-            escape(name): self.scheme.unquantized if form == "float" else _FINER
-            for name, form in forms.items()
-            if form != "two terms"
+            escape(name): precisions[form] for name, form in forms.items() if form != "two terms"
         }
         nodes = others | method.nodes  # a recipe's patterns go last
         rules = dict(self.scheme.rules)
@@ -233,7 +236,7 @@ def _finer(
 def _looks_for_noise(build: Build, chosen: _Chosen) -> bool:
     """Whether a build looks for products whose activation needs more than one scale."""
     method = chosen.settings.settings
-    able = any(own.two_term for own in chosen.scheme.rules.values())
+    able = any(own.two_term or own.recurrent for own in chosen.scheme.rules.values())
     asked = method.two_term == "auto" and method.effort != "fast" and not build.source.trained
     return able and asked
 

@@ -14,7 +14,7 @@ class ImportQuantized(Step[QuantizationResult]):
     these are half precision. `carrier`: the precision of the nodes that the tool left in floats."""
 
     name = "import_quantized"
-    version = 6
+    version = 7  # recurrent cells
     tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -44,7 +44,7 @@ class Quantize(Step[QuantizationResult]):
     """
 
     name = "quantize"
-    version = 17  # the matrices of experts
+    version = 18  # recurrent cells
     tools: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -12,7 +12,7 @@ class QuantizeInOrder(Quantize):
     them, on these samples. `batch` is as in `Calibrate`."""
 
     name = "quantize_in_order"
-    version = 4
+    version = 5  # recurrent cells
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes")
 
     samples: StepInput

@@ -17,7 +17,7 @@ class QuantizeLayers(Resumes, Step[QuantizationResult]):
     """
 
     name = "quantize_layers"
-    version = 7
+    version = 8  # recurrent cells
     tools = ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes")
 
     fused: StepInput

@@ -103,7 +103,9 @@ REMEDIES: Mapping[str, _Remedy] = MappingProxyType(
     {
         **dict.fromkeys(("TopK", "ArgMax", "ArgMin", "Unique"), _ORDER),
         **dict.fromkeys(("NonMaxSuppression",), _BOXES),
-        **dict.fromkeys(("Loop", "Scan", "If", "GRU", "LSTM", "RNN"), _STEPS),
+        **dict.fromkeys(
+            ("Loop", "Scan", "If", "GRU", "LSTM", "RNN", "DynamicQuantizeLSTM"), _STEPS,
+        ),
         **dict.fromkeys(
             ("NonZero", "GatherND", "GatherElements", "ScatterND", "ScatterElements", "Scatter",
              "Compress", "OneHot", "GridSample", "RoiAlign"), _PLACES,

@@ -49,7 +49,8 @@ def is_for(
     """Whether the planned weights are so large that they are in data files, and all of them use a
     method that works block by block, without data or solver. `learned`: the inputs of products are
     known, so that "auto" selects a solver."""
-    if settings.weights == "auto" and learned:
+    cells = assignment.planned().keys() & assignment.recurrences
+    if cells or (settings.weights == "auto" and learned):
         return False
     planned = assignment.quantized()
     weights = {constant(node) for node in model.graph if node.name in planned}

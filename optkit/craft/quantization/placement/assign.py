@@ -20,6 +20,7 @@ from optkit.craft.quantization.placement.output_layers import (
     output_layers,
 )
 from optkit.craft.quantization.placement.qdq_placement import tail
+from optkit.craft.quantization.placement.recurrent_cells import cell_precisions
 from optkit.facts.assignment import Assignment, Scheme
 from optkit.facts.dtypes import FLOATS
 from optkit.facts.errors import InputRefused
@@ -74,14 +75,16 @@ def assign(
             reasons[name] = reason
     if not nodes and precision.quantized:
         _refuse_bodies(model)
-    _refuse_unmatched(overrides, [*nodes, *_stacked(model)])
+    of_cells, why_cells = cell_precisions(model, scheme, lambda name: _named(name, overrides))
+    _refuse_unmatched(overrides, [*nodes, *_stacked(model), *of_cells])
     floats = _slow_in_integers(model, nodes, rules, overrides, statistics)
     floats |= dict.fromkeys(_in_bodies(model), "it is in a body of If, Loop or Scan")
     of_experts, why = _experts(model, scheme, overrides)
     return Assignment(
-        nodes | dict.fromkeys(floats, scheme.unquantized) | of_experts,
-        reasons | floats | why,
+        nodes | dict.fromkeys(floats, scheme.unquantized) | of_experts | of_cells,
+        reasons | floats | why | why_cells,
         frozenset(of_experts),
+        frozenset(of_cells),
     )
 
 
@@ -225,8 +228,12 @@ def _refuse_unmatched(overrides: Collection[str], names: Collection[str]) -> Non
 
 
 def _wanted(name: str, precision: Precision, overrides: Mapping[str, Precision]) -> Precision:
+    return _named(name, overrides) or precision
+
+
+def _named(name: str, overrides: Mapping[str, Precision]) -> Precision | None:
     matching = [chosen for pattern, chosen in overrides.items() if fnmatchcase(name, pattern)]
-    return matching[-1] if matching else precision
+    return matching[-1] if matching else None
 
 
 def _why_float(

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import onnx_ir as ir
 
@@ -35,7 +34,7 @@ class Products:
     summed: int
     columns: int
 
-    def ns(self, form: ProductForm | Literal["int8"], speeds: ProductSpeeds) -> float:
+    def ns(self, form: ProductForm, speeds: ProductSpeeds) -> float:
         """Nanoseconds per row on one core, where the rows are many."""
         macs = self.summed * self.columns
         first = self.summed * speeds.first_term_ns + macs / speeds.int8_gmacs

@@ -15,7 +15,9 @@ from optkit.craft.quantization.numerics.qparams import ActivationQParams, QParam
 from optkit.craft.quantization.placement import weighted_nodes
 from optkit.craft.quantization.placement.expert_formats import expert_formats
 from optkit.craft.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
+from optkit.craft.quantization.placement.recurrent_cells import cell_formats
 from optkit.craft.quantization.qdq.coded_experts import CodedExperts, quantize_experts
+from optkit.craft.quantization.qdq.coded_recurrences import CodedRecurrence, quantize_recurrences
 from optkit.craft.quantization.qdq.embeddings import quantize_embeddings
 from optkit.craft.quantization.qdq.qdq_writer import QdqWriter
 from optkit.craft.quantization.rounding.expert_rounding import ExpertRounding
@@ -64,6 +66,7 @@ class QuantLog:
     warnings: tuple[str, ...]
     embeddings: dict[str, int] = field(default_factory=dict)  # table -> rows stored in 8 bits
     experts: dict[str, CodedExperts] = field(default_factory=dict)  # by product
+    recurrences: dict[str, CodedRecurrence] = field(default_factory=dict)  # by cell
 
     @property
     def pairs(self) -> int:
@@ -155,8 +158,9 @@ def apply(
     tables = quantize_embeddings(model) if embeddings else {}
     formats = expert_formats(assignment, rules)
     coded = {} if experts is None else quantize_experts(model, formats, experts)
+    recurrences = quantize_recurrences(model, cell_formats(assignment, rules))
     warnings = (*(statistics.warnings() if statistics is not None else ()), *qparams.warnings)
-    return QuantLog(nodes, activations, qparams.clamped, warnings, tables, coded)
+    return QuantLog(nodes, activations, qparams.clamped, warnings, tables, coded, recurrences)
 
 
 def _tap(name: str, node: ir.Node, moments: bool) -> Tap:

@@ -10,8 +10,9 @@ from typing import Self
 
 import numpy as np
 
-from optkit.craft.benchmarking.sensitivity import record
+from optkit.craft.benchmarking.sensitivity import ReferenceRuns, record
 from optkit.craft.quantization.choose_qparams import choose_activations
+from optkit.craft.quantization.noisy_cells import CELLS, CodedCell, insert_cells
 from optkit.craft.quantization.noisy_nodes import (
     SWITCHES,
     RoundedActivation,
@@ -43,8 +44,7 @@ _FORMS: Mapping[ProductForm, str] = {
     "int8-weight-only": "int8-weight-only, which rounds activations at run time in blocks",
     "float": "kept in float",
 }
-
-
+_LEAST = f"less than {LEAST_DB:.0f} dB at the outputs"
 _RESULT = f"for its result leaves less than {-10 * log10(OF_CONVOLUTIONS):.0f} dB at the outputs"
 _ITS_RESULT = "an integer convolution rounds its result too"
 
@@ -70,21 +70,36 @@ class _Candidate:
     slower: float
 
 
+@dataclass(frozen=True)
+class _Graph:
+    """What switches of the graph stand for. `inside`: nodes whose product already has too much
+    noise."""
+
+    inside: list[_Finer]
+    activations: list[RoundedActivation]
+    cells: list[CodedCell]
+
+
 def run(step: FindNoisyNodes, out: Path, progress: Progress) -> NoisyNodes:
     progress("choosing ranges", 0.0)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
-        inside, activations = _switched(step, place)
+        made = _switched(step, place)
         trim()
-        if not any(one.products or one.slower is not None for one in activations):
-            return _told(inside, None, None)
+        able = any(one.products or one.slower is not None for one in made.activations)
+        if not able and not made.cells:
+            return _told(made.inside, None, None)
         with cpu(place, pooled=False) as session:
-            return _judged(step, session, inside, activations, progress)
+            trials = _Trials.of(step, session, made)
+            found = _told(made.inside, None, None)
+            if able:
+                found = _judged(step, trials, made, progress)
+            return _and_cells(found, trials, made.cells)
 
 
-def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[RoundedActivation]]:
-    """Write the graph whose activations can be rounded one by one. Returns the nodes whose product
-    already has too much noise, and the other activations."""
+def _switched(step: FindNoisyNodes, place: Path) -> _Graph:
+    """Write the graph whose activations can be rounded one by one, and whose cells can have codes
+    one by one."""
     model = graph.load(step.graph.path / GRAPH)
     statistics = load(step.statistics.path / STATISTICS)
     scheme, own = step.scheme, step.settings
@@ -108,13 +123,15 @@ def _switched(step: FindNoisyNodes, place: Path) -> tuple[list[_Finer], list[Rou
         inside += [_Finer(named, "two terms", _INSIDE, "the recipe gives it int8")] * bool(named)
         inside += [_finer(free, one.products, _INSIDE, _speeds(step))] * bool(free)
     activations = insert_switches(model, numbers, assignment, scheme.rules, step.sizes, statistics)
+    cells = insert_cells(model, assignment, scheme.rules[scheme.precision].weight)
     graph.save(model, place, inline_limit=0)  # the runtime maps weights
-    return inside, [
+    free_to_choose = [
         replace(one, products=None, slower=None)
         if _named((*one.nodes, one.maker or ""), asked)
         else one
         for one in activations
     ]
+    return _Graph(inside, free_to_choose, cells)
 
 
 def _named(nodes: Sequence[str], patterns: Collection[str]) -> bool:
@@ -132,20 +149,9 @@ def _finer(
     return _Finer(nodes, form, need, why)
 
 
-def _judged(
-    step: FindNoisyNodes,
-    session: Session,
-    inside: Sequence[_Finer],
-    activations: Sequence[RoundedActivation],
-    progress: Progress,
-) -> NoisyNodes:
-    count = len(activations)
+def _judged(step: FindNoisyNodes, trials: _Trials, made: _Graph, progress: Progress) -> NoisyNodes:
+    activations = made.activations
     products, convolutions = _products(activations, _speeds(step)), _convolutions(activations)
-    feeds = Spool(step.samples.path).spread(_SAMPLES)
-    recorded = record(_Switched(session, (), count), feeds, samples=_SAMPLES)
-
-    def noise(switched: Collection[int]) -> float:
-        return recorded.deviation(_Switched(session, switched, count)).noise
 
     def found(able: Sequence[_Candidate], together: float, allowed: float) -> list[_Finer]:
         if together <= allowed:
@@ -153,20 +159,59 @@ def _judged(
         noises = []
         for done, one in enumerate(able):
             progress(f"activation {done + 1} of {len(able)}", done / len(able))
-            noises.append(noise(one.switches))
+            noises.append(trials.noise(one.switches))
         costs = [one.slower for one in able]
         return [able[at].finer for at in chosen(noises, costs, together, allowed)]
 
     able = _switches(products)
-    rest = sorted(set(range(count)) - able)
+    rest = sorted(set(range(len(activations))) - able)
     try:
-        together, others = noise(able) if able else 0.0, noise(rest) if rest else 0.0
+        together = trials.noise(able) if able else 0.0
+        others = trials.noise(rest) if rest else 0.0
         finer = found(products, together, max(OF_MODEL, others))
         if others > OF_CONVOLUTIONS and convolutions:
-            finer += found(convolutions, noise(_switches(convolutions)), OF_CONVOLUTIONS)
+            finer += found(convolutions, trials.noise(_switches(convolutions)), OF_CONVOLUTIONS)
     except InputRefused:  # outputs whose sizes depend on the numbers cannot be compared
-        return _told(inside, None, None)
-    return _told([*inside, *finer], together, others)
+        return _told(made.inside, None, None)
+    return _told([*made.inside, *finer], together, others)
+
+
+def _and_cells(found: NoisyNodes, trials: _Trials, cells: Sequence[CodedCell]) -> NoisyNodes:
+    """The result, with the form of each cell."""
+    try:
+        noises = [trials.noise(coded=[at]) for at in range(len(cells))]
+        coded = _coded(trials, cells, noises)
+    except InputRefused:
+        return found
+    forms: dict[str, ProductForm] = {}
+    reasons = {}
+    for at, (cell, noise) in enumerate(zip(cells, noises, strict=True)):
+        forms[cell.name] = "int8" if at in coded else "float"
+        leaves = f"{_db(noise)} at the outputs" if at in coded else f"{_LEAST}: alone {_db(noise)}"
+        reasons[cell.name] = f"its codes leave {leaves}"
+    floats = [name for name, form in forms.items() if form == "float"]
+    note = f"{some_are(floats)} kept in float, because its codes leave {_LEAST}" if floats else ""
+    return replace(
+        found,
+        nodes=found.nodes | forms,
+        reasons=found.reasons | reasons,
+        warnings=(*found.warnings, *filter(None, [note])),
+    )
+
+
+def _coded(trials: _Trials, cells: Sequence[CodedCell], noises: Sequence[float]) -> list[int]:
+    """The cells that get codes: all, without those of the most noise per weight while together
+    they leave more than OF_MODEL."""
+    coded = list(range(len(cells)))
+    while coded and (together := trials.noise(coded=coded)) > OF_MODEL:
+        weights = [cells[at].weights for at in coded]
+        out = chosen([noises[at] for at in coded], weights, together, OF_MODEL)
+        coded = [at for place, at in enumerate(coded) if place not in out]
+    return coded
+
+
+def _db(noise: float) -> str:
+    return "the exact values" if not noise else f"{-10 * log10(noise):.1f} dB"
 
 
 def _products(
@@ -227,17 +272,44 @@ def some_are(names: Sequence[str]) -> str:
     return f"{names[0]!r} and {more} more are" if more else f"{names[0]!r} is"
 
 
-class _Switched:
-    """The session with some activations rounded. It takes the feeds of the model."""
+@dataclass(frozen=True)
+class _Trials:
+    """Runs of the graph beside those without any switch."""
 
-    def __init__(self, session: Session, switched: Collection[int], count: int) -> None:
+    session: Session
+    recorded: ReferenceRuns
+    activations: int
+    cells: int
+
+    @classmethod
+    def of(cls, step: FindNoisyNodes, session: Session, made: _Graph) -> Self:
+        counts = len(made.activations), len(made.cells)
+        feeds = Spool(step.samples.path).spread(_SAMPLES)
+        exact = _Switched(session, _switch(counts[0], ()), _switch(counts[1], ()))
+        return cls(session, record(exact, feeds, samples=_SAMPLES), *counts)
+
+    def noise(self, rounded: Collection[int] = (), coded: Collection[int] = ()) -> float:
+        """At the outputs, relative to their power. Raises InputRefused."""
+        switches = _switch(self.activations, rounded), _switch(self.cells, coded)
+        return self.recorded.deviation(_Switched(self.session, *switches)).noise
+
+
+def _switch(count: int, on: Collection[int]) -> np.ndarray:
+    return np.isin(np.arange(count), list(on))
+
+
+class _Switched:
+    """The session with some activations rounded and some cells in codes. It takes the feeds of the
+    model."""
+
+    def __init__(self, session: Session, rounded: np.ndarray, coded: np.ndarray) -> None:
         self._session = session
-        self._switches = np.isin(np.arange(count), list(switched))
-        self.inputs = tuple(one for one in session.inputs if one.name != SWITCHES)
+        self._switches = {SWITCHES: rounded} | ({CELLS: coded} if coded.size else {})
+        self.inputs = tuple(one for one in session.inputs if one.name not in self._switches)
         self.outputs = session.outputs
 
     def run(self, feed: Feed) -> Feed:
-        return self._session.run({**feed, SWITCHES: self._switches})
+        return self._session.run({**feed, **self._switches})
 
     def close(self) -> None: ...
 
