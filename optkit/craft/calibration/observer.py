@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 
 import numpy as np
 
-from optkit.craft.calibration.part import Data, SamplePart
+from optkit.craft.calibration.part import Data, SamplePart, by_channel, summed_axes
 from optkit.craft.calibration.patches import PatchView
 from optkit.ground.statistics import (
     ROWS,
@@ -67,18 +66,20 @@ class Observer:
         counts[self._codes] += self._counts
         self._codes = np.flatnonzero(counts != 0)  # takes a quarter of the time of integers
         self._counts = counts[self._codes]
-        if self._axis is None:
+        if self._axis is None or data.extremes is None:
             return
-        x = _by_channel(data.x, self._axis)
-        channels = _channels(x, _starts(x, data, part))
+        x = by_channel(data.x, self._axis)
+        channels = _channels(x, data.extremes, _starts(x, data, part))
         self._channels = channels if self._channels is None else self._channels.merged(channels)
         if self._wants_rows:
             self._sample = self._sample or RowSample(x.shape[1])
             self._sample.update(_row_hashes(x, data, part), lambda numbers: _rows_at(x, numbers))
         for window in self._windows:
             view = PatchView(data, part, window)
-            size = window.groups * window.size(x.shape[1])
-            self._patches.setdefault(window, RowSample(size)).update(view.hashes, view.rows)
+            if window not in self._patches:
+                size = window.groups * window.size(x.shape[1])
+                self._patches[window] = RowSample(size)
+            self._patches[window].update(view.hashes, view.rows)
 
     def result(self) -> ValueStatistics:
         bins, counts = by_value(self._codes, self._counts)
@@ -216,7 +217,7 @@ class MomentSum:
 
 def rows_of(data: Data, axis: int) -> np.ndarray:
     """All rows [n, K] of a value; a view if the channels are last."""
-    x = _by_channel(data.x, axis)
+    x = by_channel(data.x, axis)
     return x.transpose(0, 2, 1).reshape(-1, x.shape[1])
 
 
@@ -227,26 +228,17 @@ def _rows_at(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _by_channel(x: np.ndarray, axis: int) -> np.ndarray:
-    """x as [outer, K, inner], a view: the axis of the channels is in the middle."""
-    axis = axis % x.ndim
-    view: np.ndarray = x.reshape(prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
-    return view
-
-
-def _channels(x: np.ndarray, starts: Sequence[int]) -> Channels:
-    """The figures per channel of x [outer, K, inner]. Sums are per sample; `starts`: the first row
-    of each sample."""
-    if x.shape[2] == 1:
-        x, axes = x[:, :, 0], (0,)
-    else:
-        axes = (0, 2)  # type: ignore[assignment]
+def _channels(
+    x: np.ndarray, extremes: tuple[np.ndarray, np.ndarray], starts: Sequence[int]
+) -> Channels:
+    """The figures per channel of x [outer, K, inner] with these extremes. Sums are per sample;
+    `starts`: the first row of each sample."""
+    rows = x.size // x.shape[1]
+    x, axes = summed_axes(x)
     samples = [np.add.reduce(x[a:b], axis=axes) for a, b in pairwise([*starts, len(x)])]
     high, low = limbs(np.stack(samples))
-    zero = np.float32(0)  # as above: -0.0 becomes 0.0
-    rows = x.size // x.shape[1]
-    extremes = x.min(axis=axes) + zero, x.max(axis=axes) + zero
-    return Channels(*extremes, (high.sum(axis=0), low.sum(axis=0)), rows)
+    lowest, highest = (end + np.float32(0) for end in extremes)  # as above: -0.0 becomes 0.0
+    return Channels(lowest, highest, (high.sum(axis=0), low.sum(axis=0)), rows)
 
 
 def _starts(x: np.ndarray, data: Data, part: SamplePart) -> list[int]:

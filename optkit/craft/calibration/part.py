@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +72,8 @@ class Data(NamedTuple):
 
     `x` has the real rows, with zeros for fills; `kept`, of any shape, has all elements that are
     data; `places`: the indices of the real rows among `length` along the leading axis (tokens, if
-    padding was removed; None: all rows). With a verdict all other fields are invalid.
+    padding was removed; None: all rows); `extremes`: lowest and highest element of `x` in each
+    channel, if there are channels. With a verdict all other fields are invalid.
     """
 
     x: np.ndarray
@@ -81,6 +83,7 @@ class Data(NamedTuple):
     length: int
     places: np.ndarray | None
     verdict: MissingRange | None
+    extremes: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def excluded(self) -> int:
@@ -100,15 +103,43 @@ def data(value: np.ndarray, part: SamplePart, fills: Fills, axis: int | None) ->
         if no_data.any():
             kept = x[~no_data]
             x = np.where(no_data, np.float32(0), x)
-    low, high = (float(kept.min()), float(kept.max())) if kept.size else (np.inf, -np.inf)
+    extremes = None if axis is None or not x.size else _extremes(x, axis)
+    low, high = np.inf, -np.inf
+    if kept.size:
+        # of few channels, so that a large value is read once
+        ends = (kept, kept) if kept is not x or extremes is None else extremes
+        low, high = float(ends[0].min()), float(ends[1].max())
     verdict = None
-    if kept.size and not (low >= -SCALABLE and high <= SCALABLE):  # both are NaN if one element is
-        with np.errstate(invalid="ignore"):
-            flat = int(np.argmax(~(np.abs(x) <= SCALABLE)))
-        row = flat // (x.size // x.shape[0]) if x.ndim else 0
+    if not (low >= -SCALABLE and high <= SCALABLE):  # both are NaN if one element is
+        row, number = _without_range(x)
         place = row if places is None else int(places[row])
-        verdict = MissingRange(part.sample(place, length), _told(float(x.reshape(-1)[flat])))
-    return Data(x, kept, low, high, length, places, verdict)
+        verdict = MissingRange(part.sample(place, length), _told(number))
+    return Data(x, kept, low, high, length, places, verdict, extremes)
+
+
+def _without_range(x: np.ndarray) -> tuple[int, float]:
+    """The first element that no format represents, and its row."""
+    with np.errstate(invalid="ignore"):
+        flat = int(np.argmax(~(np.abs(x) <= SCALABLE)))
+    return flat // (x.size // x.shape[0]) if x.ndim else 0, float(x.reshape(-1)[flat])
+
+
+def by_channel(x: np.ndarray, axis: int) -> np.ndarray:
+    """x as [outer, K, inner], a view: the axis of the channels is in the middle."""
+    axis = axis % x.ndim
+    view: np.ndarray = x.reshape(prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
+    return view
+
+
+def summed_axes(x: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """x [outer, K, inner] and the axes beside that of the channels; without `inner` if it is 1,
+    which numpy reduces faster."""
+    return (x[:, :, 0], (0,)) if x.shape[2] == 1 else (x, (0, 2))
+
+
+def _extremes(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    x, axes = summed_axes(by_channel(x, axis))
+    return x.min(axis=axes), x.max(axis=axes)
 
 
 def _real_rows(
