@@ -1,5 +1,5 @@
-"""Is the default INT8 build slower than FP32 on this CPU? Ten convolutional models and ten
-transformers in the shapes that people deploy.
+"""Is the default INT8 build slower than FP32 on this CPU? Forty models in the shapes that people
+deploy: convolutional ones, transformers, and mixtures of both.
 
     python experiments/speed/run.py SCRATCH [NAME ...]
 
@@ -48,9 +48,13 @@ WRITTEN = (
 IMAGES = {  # timm's name → size of its pictures
     "resnet18": 224, "resnet50": 224, "mobilenetv2_100": 224, "mobilenetv3_large_100": 224,
     "efficientnet_b0": 224, "convnext_tiny": 224, "regnety_008": 224, "densenet121": 224,
-    "repvgg_a2": 224, "ghostnet_100": 224,
-    "vit_small_patch16_224": 224, "deit_tiny_patch16_224": 224,
-    "swin_tiny_patch4_window7_224": 224, "mobilevit_s": 256,
+    "repvgg_a2": 224, "ghostnet_100": 224, "vit_small_patch16_224": 224,
+    "deit_tiny_patch16_224": 224, "swin_tiny_patch4_window7_224": 224, "mobilevit_s": 256,
+    "efficientnet_lite0": 224, "mobilenetv4_conv_small": 224, "resnext50_32x4d": 224,
+    "seresnet50": 224, "mnasnet_100": 224, "dla34": 224, "res2net50_26w_4s": 224,
+    "cspresnet50": 224, "tf_efficientnetv2_b0": 224, "convnextv2_atto": 224, "vgg11": 224,
+    "poolformer_s12": 224, "pvt_v2_b0": 224, "levit_128s": 224, "edgenext_small": 256,
+    "fastvit_t8": 256,
 }  # fmt: skip
 _WIDE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 _SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
@@ -62,6 +66,10 @@ TEXTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # transformers' kind 
     "electra_small": ("electra", {}),
     "deberta_v3_small": ("deberta-v2", _WIDE | {"num_hidden_layers": 6}),
     "modernbert_base": ("modernbert", {}),
+    "albert_base": ("albert", _WIDE | {"intermediate_size": 3072}),
+    "mpnet_base": ("mpnet", {}),
+    "roformer_base": ("roformer", {}),
+    "bert_tiny": ("bert", _SMALL | {"num_hidden_layers": 2}),
 }
 SOURCE = """\
 import torch

@@ -132,6 +132,33 @@ def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
         export(path, tmp_path / "out.onnx")
 
 
+@pytest.mark.parametrize(
+    ("declared", "told"), [((1,), "[1]"), (("N", 5), "[?, 5]"), (("N", 3), None)]
+)
+def test_a_wrong_shape_of_an_output_is_dropped(
+    declared: tuple[int | str, ...], told: str | None, tmp_path: Path
+) -> None:
+    """ONNX Runtime runs such a file, and strict tools refuse it."""
+    path = write(tmp_path / "in.onnx")
+    model = onnx.load(path)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, declared)
+    model.graph.output[0].CopyFrom(y)
+    onnx.save(model, path)
+    log = export(path, tmp_path / "out.onnx", spec("batch", 4))
+    found = onnx.load(tmp_path / "out.onnx")
+    onnx.checker.check_model(found, full_check=True)
+    shape = found.graph.output[0].type.tensor_type.shape.dim
+    assert len(shape) == 2 and shape[1].dim_value == 3
+    note = f"output 'y' is declared as {told}, and the graph computes [?, 3]"
+    assert log.warnings == ((f"{note}: the declaration is dropped",) if told else ())
+
+
+def test_a_graph_that_is_wrong_elsewhere_is_refused_as_before(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.onnx", shape=("N", 5))  # times a matrix of 4 rows
+    with pytest.raises(InputRefused, match="shapes do not fit"):
+        export(path, tmp_path / "out.onnx")
+
+
 def test_placeholders_are_axes_of_any_size(tmp_path: Path) -> None:
     """PaddlePaddle's exporter writes -1 and "?"; two axes called "?" are not one."""
     path = write(tmp_path / "m.onnx", shape=("N", 4))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from optkit.craft.sources import open_axes, program_to_onnx
+from optkit.craft.sources import declared_outputs, open_axes, program_to_onnx
 from optkit.craft.sources.custom_operators import CustomOperators
-from optkit.craft.sources.dynamic_axes import declare
+from optkit.craft.sources.dynamic_axes import Dimension, declare
 from optkit.craft.sources.export_log import ExportLog, OnnxOrigin
+from optkit.facts.errors import InputRefused
 from optkit.facts.tensors import InputSpec
 from optkit.ground import graph
 
@@ -36,14 +37,14 @@ def export(
     model = graph.load(model_path)
     origin = _origin(model)
     before = model.opset_imports.get("", 0)
-    model = graph.upgrade(model, program_to_onnx.OPSET)
-    opened = open_axes.opened(model, specs)
-    if specs:
-        declare(model, specs)
-    else:
-        open_axes.settle(model)
-    open_axes.forget(model)
-    graph.infer_shapes(model)
+    notes: tuple[str, ...] = ()
+    try:
+        model, opened = _declared(model, specs)
+    except InputRefused:
+        model = graph.load(model_path)
+        shapes = declared_outputs.forget(model)
+        model, opened = _declared(model, specs)
+        notes = declared_outputs.restore(model, shapes)
     if operators is not None:
         operators.declare(model, specs)
     program_to_onnx.write(model, out)
@@ -58,8 +59,24 @@ def export(
         len(model.graph),
         converted_from=converted,
         origin=origin,
-        warnings=open_axes.warnings(model, specs, opened) if opened else (),
+        warnings=(*notes, *(open_axes.warnings(model, specs, opened) if opened else ())),
     )
+
+
+def _declared(
+    model: ir.Model, specs: Sequence[InputSpec]
+) -> tuple[ir.Model, dict[str, tuple[Dimension, ...]]]:
+    """The graph in the opset of a build, with the declared inputs, and the axes that were
+    opened."""
+    model = graph.upgrade(model, program_to_onnx.OPSET)
+    opened = open_axes.opened(model, specs)
+    if specs:
+        declare(model, specs)
+    else:
+        open_axes.settle(model)
+    open_axes.forget(model)
+    graph.infer_shapes(model)
+    return model, opened
 
 
 def _origin(model: ir.Model) -> OnnxOrigin:
