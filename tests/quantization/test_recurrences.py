@@ -127,7 +127,7 @@ def test_a_cell_with_codes_computes_what_numpy_does(
     )
     fmt = rules().weight
     log = quantize_recurrences(model, {"cell": fmt})
-    assert log["cell"].op == "LSTM"
+    assert 0 < log["cell"][0] <= log["cell"][1]
     assert {node.op_type for node in model.graph} == {"DynamicQuantizeLSTM"}
     x = random.normal(size=(steps, batch, inputs)).astype(np.float32)
     found = run(model, tmp_path_factory.mktemp("cell"), {"x": x})["y"]
@@ -227,11 +227,32 @@ def test_a_cell_whose_input_has_few_large_values_stays_in_float(tmp_path: Path) 
     assert found["nodes"] == {"first": "float", "second": "int8"}
     [note] = found["warnings"]
     assert "'first' is kept in float" in note
-    assert "outputs: alone" in found["reasons"]["first"]
+    assert "outputs: these" in found["reasons"]["first"]
     named = chain.noisy_nodes("cpu", "int8", nodes={"first": "fp32"})
     assert named["nodes"] == {"second": "int8"}
     _, meta = chain.quantize("cpu", "int8", nodes={"first": "int8", "second": "int8"})
     assert set(meta["log"]["recurrences"]) == {"first", "second"}
+
+
+def test_batches_are_judged_too(tmp_path: Path) -> None:
+    """All samples of a batch share the scale of a cell's input, so a loud one costs the others."""
+    four = 4 * UNITS
+    model = network(f"""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[N,6,16] x, float[1,{four},16] w1, float[1,{four},{UNITS}] w_r1, float[{UNITS},8] w_h)
+        => (float[N,8] y) {{
+        [turn] t = Transpose <perm = [1, 0, 2]> (x)
+        [cell] a, h = LSTM <hidden_size = {UNITS}> (t, w1, w_r1)
+        none = Constant <value = int64[1] {{0}}> ()
+        [last] d = Squeeze (h, none)
+        [head] y = MatMul (d, w_h)
+      }}""")
+    x = np.random.default_rng(0).standard_normal((32, 6, 16)).astype(np.float32)
+    assert Chain(tmp_path / "alike", model, [{"x": x}]).noisy_nodes("cpu", "int8")["nodes"] == {
+        "cell": "int8"
+    }
+    x[::8] *= 3000  # alone each sample has a scale that fits it
+    found = Chain(tmp_path / "mixed", model, [{"x": x}]).noisy_nodes("cpu", "int8")
+    assert found["nodes"]["cell"] == "float" and "batches of 8" in found["reasons"]["cell"]
 
 
 class Speaker(nn.Module):

@@ -106,7 +106,7 @@ def data(value: np.ndarray, part: SamplePart, fills: Fills, axis: int | None) ->
     extremes = None if axis is None or not x.size else _extremes(x, axis)
     low, high = np.inf, -np.inf
     if kept.size:
-        # of few channels, so that a large value is read once
+        # the ends of the channels are few numbers: the whole value is not read again for them
         ends = (kept, kept) if kept is not x or extremes is None else extremes
         low, high = float(ends[0].min()), float(ends[1].max())
     verdict = None

@@ -30,7 +30,7 @@ class FindNoisyNodes(Step[NoisyNodes]):
     of them that is fastest. The fields are as in `Quantize`; `sizes`: of named axes."""
 
     name = "noisy_nodes"
-    version = 7
+    version = 8  # recurrent cells
     tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
     stays = True
 

@@ -20,7 +20,8 @@ from optkit.ground import graph
 UNJUDGED = "nobody has judged how much noise its codes leave at the outputs"
 """The reason of a cell that gets codes if its noise allows it."""
 LEAST_UNITS = 128
-"""Hidden units from which integers are surely faster (docs/studies/package_models.md)."""
+"""Hidden units from which integers are faster over several steps; a single step of 128 takes some
+microseconds more or less (docs/studies/package_models.md)."""
 _CELL = "LSTM"
 _PEEPHOLES = 7  # inputs of an LSTM: X, W, R, B, sequence_lens, initial_h, initial_c, P
 

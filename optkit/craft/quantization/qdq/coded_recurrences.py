@@ -12,7 +12,6 @@ whole matrix, as ONNX Runtime's `quantize_dynamic` has it by default, a speaker 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -27,20 +26,12 @@ _MICROSOFT, _VERSION = "com.microsoft", 1
 _INPUTS = 8  # of an LSTM, peepholes included
 
 
-@dataclass(frozen=True)
-class CodedRecurrence:
-    """A cell whose weights are codes: its operator before, and the smallest and the largest of
-    their scales."""
-
-    op: str
-    weight_scale: tuple[float, float]
-
-
 def quantize_recurrences(
     model: ir.Model, formats: Mapping[str, NumberFormat]
-) -> dict[str, CodedRecurrence]:
+) -> dict[str, tuple[float, float]]:
     """Write LSTMs with codes, in place; they keep their names. `formats`: of their weights, by name
-    of the node. Raises InputRefused for a weight that is not finite."""
+    of the node. Returns the smallest and the largest scale of each. Raises InputRefused for a
+    weight that is not finite."""
     names, done = graph.FreeNames(model), {}
     for node in [node for node in model.graph if node.name in formats]:
         made, done[str(node.name)] = coded_cell(model, node, formats[str(node.name)], names)
@@ -57,13 +48,13 @@ def quantize_recurrences(
 
 def coded_cell(
     model: ir.Model, node: ir.Node, fmt: NumberFormat, names: graph.FreeNames
-) -> tuple[ir.Node, CodedRecurrence]:
+) -> tuple[ir.Node, tuple[float, float]]:
     """A cell with codes before an LSTM, which reads what it reads; its outputs have names of their
-    own."""
+    own. And the smallest and the largest of its scales."""
     stored = cell_weights(node)
     assert stored is not None
     inputs = [*node.inputs, *[None] * (_INPUTS - len(node.inputs))]
-    spans: list[np.ndarray] = []
+    scales: list[np.ndarray] = []
     for place, weight in enumerate(stored, 1):
         codes = _codes(weight, fmt)
         scale = np.stack([one.scale.scale for one in codes]).astype(np.float32)
@@ -77,7 +68,7 @@ def coded_cell(
             for what, array in numbers.items()
         )
         inputs += both
-        spans.append(scale)
+        scales.append(scale.ravel())
     made = ir.node(
         "DynamicQuantizeLSTM",
         inputs,
@@ -94,8 +85,8 @@ def coded_cell(
     model.graph.insert_before(node, made)
     model.graph.opset_imports.setdefault(_MICROSOFT, _VERSION)
     model.opset_imports.setdefault(_MICROSOFT, _VERSION)
-    scales = np.concatenate([one.ravel() for one in spans])
-    return made, CodedRecurrence(node.op_type, (float(scales.min()), float(scales.max())))
+    all_scales = np.concatenate(scales)
+    return made, (float(all_scales.min()), float(all_scales.max()))
 
 
 def _codes(weight: ir.Value, fmt: NumberFormat) -> list[WeightCodes]:

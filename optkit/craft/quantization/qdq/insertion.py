@@ -17,7 +17,7 @@ from optkit.craft.quantization.placement.expert_formats import expert_formats
 from optkit.craft.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
 from optkit.craft.quantization.placement.recurrent_cells import cell_formats
 from optkit.craft.quantization.qdq.coded_experts import CodedExperts, quantize_experts
-from optkit.craft.quantization.qdq.coded_recurrences import CodedRecurrence, quantize_recurrences
+from optkit.craft.quantization.qdq.coded_recurrences import quantize_recurrences
 from optkit.craft.quantization.qdq.embeddings import quantize_embeddings
 from optkit.craft.quantization.qdq.qdq_writer import QdqWriter
 from optkit.craft.quantization.rounding.expert_rounding import ExpertRounding
@@ -66,7 +66,7 @@ class QuantLog:
     warnings: tuple[str, ...]
     embeddings: dict[str, int] = field(default_factory=dict)  # table -> rows stored in 8 bits
     experts: dict[str, CodedExperts] = field(default_factory=dict)  # by product
-    recurrences: dict[str, CodedRecurrence] = field(default_factory=dict)  # by cell
+    recurrences: dict[str, tuple[float, float]] = field(default_factory=dict)  # ends of scales
 
     @property
     def pairs(self) -> int:

@@ -27,6 +27,7 @@ from optkit.facts.errors import InputRefused
 from optkit.facts.placement import KernelSpeeds, ProductForm
 from optkit.facts.tensors import Feed
 from optkit.ground import graph
+from optkit.ground.data.checking import fixed_batch
 from optkit.ground.data.spool import Spool
 from optkit.ground.execute.local import trim
 from optkit.ground.execute.step import Progress
@@ -37,6 +38,7 @@ from optkit.road.steps.file_names import GRAPH, STATISTICS
 from optkit.road.steps.noisy_nodes import FindNoisyNodes, NoisyNodes
 
 _SAMPLES = 8
+_BATCHES = 4  # of as many samples, in which cells are judged
 _INSIDE = f"leaves less than {LEAST_DB:.0f} dB of the product"
 _OUTSIDE = f"for each activation leaves less than {LEAST_DB:.0f} dB at the outputs"
 _FORMS: Mapping[ProductForm, str] = {
@@ -45,6 +47,10 @@ _FORMS: Mapping[ProductForm, str] = {
     "float": "kept in float",
 }
 _LEAST = f"less than {LEAST_DB:.0f} dB at the outputs"
+_IN_FLOAT = (
+    f"kept in float, because codes of weights leave {_LEAST}; `quantization.nodes` can give int8 "
+    "all the same"
+)
 _RESULT = f"for its result leaves less than {-10 * log10(OF_CONVOLUTIONS):.0f} dB at the outputs"
 _ITS_RESULT = "an integer convolution rounds its result too"
 
@@ -87,14 +93,13 @@ def run(step: FindNoisyNodes, out: Path, progress: Progress) -> NoisyNodes:
         made = _switched(step, place)
         trim()
         able = any(one.products or one.slower is not None for one in made.activations)
+        unjudged = _told(made.inside, None, None)
         if not able and not made.cells:
-            return _told(made.inside, None, None)
+            return unjudged
         with cpu(place, pooled=False) as session:
             trials = _Trials.of(step, session, made)
-            found = _told(made.inside, None, None)
-            if able:
-                found = _judged(step, trials, made, progress)
-            return _and_cells(found, trials, made.cells)
+            found = _judged(step, trials, made, progress) if able else unjudged
+            return _and_cells(found, trials, made.cells, progress)
 
 
 def _switched(step: FindNoisyNodes, place: Path) -> _Graph:
@@ -176,10 +181,15 @@ def _judged(step: FindNoisyNodes, trials: _Trials, made: _Graph, progress: Progr
     return _told([*made.inside, *finer], together, others)
 
 
-def _and_cells(found: NoisyNodes, trials: _Trials, cells: Sequence[CodedCell]) -> NoisyNodes:
+def _and_cells(
+    found: NoisyNodes, trials: _Trials, cells: Sequence[CodedCell], progress: Progress
+) -> NoisyNodes:
     """The result, with the form of each cell."""
+    noises = []
     try:
-        noises = [trials.noise(coded=[at]) for at in range(len(cells))]
+        for at in range(len(cells)):
+            progress(f"recurrent cell {at + 1} of {len(cells)}", at / len(cells))
+            noises.append(trials.noise_of_cells([at]))
         coded = _coded(trials, cells, noises)
     except InputRefused:
         return found
@@ -187,15 +197,14 @@ def _and_cells(found: NoisyNodes, trials: _Trials, cells: Sequence[CodedCell]) -
     reasons = {}
     for at, (cell, noise) in enumerate(zip(cells, noises, strict=True)):
         forms[cell.name] = "int8" if at in coded else "float"
-        leaves = f"{_db(noise)} at the outputs" if at in coded else f"{_LEAST}: alone {_db(noise)}"
-        reasons[cell.name] = f"its codes leave {leaves}"
+        leaves = f"{_db(noise)} at the outputs" if at in coded else f"{_LEAST}: these {_db(noise)}"
+        reasons[cell.name] = f"codes of its weights leave {leaves}{trials.reach}"
     floats = [name for name, form in forms.items() if form == "float"]
-    note = f"{some_are(floats)} kept in float, because its codes leave {_LEAST}" if floats else ""
     return replace(
         found,
         nodes=found.nodes | forms,
         reasons=found.reasons | reasons,
-        warnings=(*found.warnings, *filter(None, [note])),
+        warnings=(*found.warnings, *([f"{some_are(floats)} {_IN_FLOAT}"] if floats else ())),
     )
 
 
@@ -203,9 +212,11 @@ def _coded(trials: _Trials, cells: Sequence[CodedCell], noises: Sequence[float])
     """The cells that get codes: all, without those of the most noise per weight while together
     they leave more than OF_MODEL."""
     coded = list(range(len(cells)))
-    while coded and (together := trials.noise(coded=coded)) > OF_MODEL:
+    while coded and (together := trials.noise_of_cells(coded)) > OF_MODEL:
         weights = [cells[at].weights for at in coded]
         out = chosen([noises[at] for at in coded], weights, together, OF_MODEL)
+        if not out:  # none has any noise alone
+            return []
         coded = [at for place, at in enumerate(coded) if place not in out]
     return coded
 
@@ -274,24 +285,47 @@ def some_are(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class _Trials:
-    """Runs of the graph beside those without any switch."""
+    """Runs of the graph beside those without any switch: of single samples, and, if the graph has
+    cells and takes any batch, of batches, because all samples of a batch share the scale of a
+    cell's input."""
 
     session: Session
-    recorded: ReferenceRuns
     activations: int
     cells: int
+    single: ReferenceRuns
+    batches: ReferenceRuns | None
 
     @classmethod
     def of(cls, step: FindNoisyNodes, session: Session, made: _Graph) -> Self:
         counts = len(made.activations), len(made.cells)
-        feeds = Spool(step.samples.path).spread(_SAMPLES)
+        spool = Spool(step.samples.path)
         exact = _Switched(session, _switch(counts[0], ()), _switch(counts[1], ()))
-        return cls(session, record(exact, feeds, samples=_SAMPLES), *counts)
+        single = record(exact, spool.spread(_SAMPLES), samples=_SAMPLES)
+        batches = None
+        if made.cells and fixed_batch(exact.inputs) is None:
+            feeds = (feed for feed, _ in spool.batches(_SAMPLES))
+            batches = record(exact, feeds, samples=_BATCHES * _SAMPLES)
+        return cls(session, *counts, single, batches)
 
-    def noise(self, rounded: Collection[int] = (), coded: Collection[int] = ()) -> float:
-        """At the outputs, relative to their power. Raises InputRefused."""
+    @property
+    def reach(self) -> str:
+        """Of what is known about cells."""
+        return "" if self.batches is None else f" (single samples, and batches of {_SAMPLES})"
+
+    def noise(self, rounded: Collection[int]) -> float:
+        """Of rounded activations at the outputs, relative to their power. Raises InputRefused."""
+        return self._noise(self.single, rounded, ())
+
+    def noise_of_cells(self, coded: Collection[int]) -> float:
+        """The same of cells with codes: of single samples or of batches, whichever is more."""
+        known = [runs for runs in (self.single, self.batches) if runs is not None]
+        return max(self._noise(runs, (), coded) for runs in known)
+
+    def _noise(
+        self, runs: ReferenceRuns, rounded: Collection[int], coded: Collection[int]
+    ) -> float:
         switches = _switch(self.activations, rounded), _switch(self.cells, coded)
-        return self.recorded.deviation(_Switched(self.session, *switches)).noise
+        return runs.deviation(_Switched(self.session, *switches)).noise
 
 
 def _switch(count: int, on: Collection[int]) -> np.ndarray:
